@@ -16,7 +16,7 @@ use runtime::Context;
 
 use crate::kit::fields::{array, be32, be64, corrupt, foreign, lies_inside, load};
 use crate::kit::numbers::text;
-use crate::kit::{Atlas, Lies, Run, Scattered, Table, disk_info};
+use crate::kit::{Atlas, Lies, Run, Runs, Scattered, Table, disk_info};
 use crate::{Description, Format, NamedFile, Opening, Reference, Role, Upkeep};
 
 pub(crate) const FORMAT: Format = Format {
@@ -124,7 +124,7 @@ fn describe(container: &Edge, _: &Context) -> Result<Description> {
     })
 }
 
-impl Atlas for Map {
+impl Runs for Map {
     async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let (bits, size) = (self.header.cluster_bits, 1_u64 << self.header.cluster_bits);
         let (cluster, within) = (at >> bits, at & (size - 1));
@@ -160,7 +160,9 @@ impl Atlas for Map {
         lies_inside(&self.container, "cluster", entry, within + len)?;
         Ok(Some(Run { len, lies: Lies::At(entry + within) }))
     }
+}
 
+impl Atlas for Map {
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.container))
     }

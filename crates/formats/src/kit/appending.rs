@@ -8,15 +8,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use device::{
-    Abilities, Buffer, Edge, Error, Extent, Info, Operation, Outcome, Result, Slice, ZeroFlags,
-    below,
+    Abilities, Buffer, Device, Edge, Error, Extent, Info, Operation, Outcome, Result, Slice,
+    ZeroFlags, below,
 };
-use runtime::{BlockAccess, Promised, RangeLocks, StepBudget};
+use runtime::{BlockAccess, Context, Promised, RangeLocks, StepBudget};
 
 use super::confused;
 use super::file::WrittenFile;
-use super::layer::{Layer, at_once};
-use super::scattered::{Atlas, Lies, Run, Scattered};
+use super::layer::{Layer, Layered};
+use super::scattered::{Atlas, Later, Lies, Run, Scattered};
 
 /// The most bytes that are filled or copied at a time.
 const AT_ONCE: u64 = 1 << 20;
@@ -52,26 +52,22 @@ pub(crate) trait Appends: Atlas {
     }
 
     /// What must be done before a range that is there is changed in its place, or anything at all.
-    fn prepare(&self, at: u64, len: u64) -> impl Future<Output = Result<()>> + Send {
+    fn prepare(&self, at: u64, len: u64) -> Later<'_, ()> {
         let _ = (at, len);
-        async { Ok(()) }
+        Box::pin(async { Ok(()) })
     }
 
     /// Of a block that has room already, the sectors with the bytes from `at` on that are below:
     /// which of the disk, and where the first of them belongs. `None`: it has no room.
-    fn part(
-        &self,
-        at: u64,
-        len: u64,
-    ) -> impl Future<Output = Result<Option<(Range<u64>, u64)>>> + Send {
+    fn part(&self, at: u64, len: u64) -> Later<'_, Option<(Range<u64>, u64)>> {
         let _ = (at, len);
-        async { Ok(None) }
+        Box::pin(async { Ok(None) })
     }
 
     /// Lets the tables say that the sectors of a [`part`](Self::part) are there. They are written.
-    fn link_part(&self, part: Range<u64>) -> impl Future<Output = Result<()>> + Send {
+    fn link_part(&self, part: Range<u64>) -> Later<'_, ()> {
         let _ = part;
-        async { Err(confused()) }
+        Box::pin(async { Err(confused()) })
     }
 
     /// Takes room for the block that begins at `start`.
@@ -89,16 +85,16 @@ pub(crate) trait Appends: Atlas {
     fn give_back(&self, start: u64, block: NewBlock);
 
     /// Lets the tables say that the block that begins at `start` is there. It is written.
-    fn link(&self, start: u64, block: &NewBlock) -> impl Future<Output = Result<()>> + Send;
+    fn link<'a>(&'a self, start: u64, block: &'a NewBlock) -> Later<'a, ()>;
 
     /// Makes a file durable, and its metadata.
-    fn save(&self, file: &WrittenFile) -> impl Future<Output = Result<()>> + Send {
-        file.flush()
+    fn save<'a>(&'a self, file: &'a WrittenFile) -> Later<'a, ()> {
+        Box::pin(file.flush())
     }
 
     /// After everything was, when nothing more is written.
-    fn close(&self) -> impl Future<Output = Result<()>> + Send {
-        async { Ok(()) }
+    fn close(&self) -> Later<'_, ()> {
+        Box::pin(async { Ok(()) })
     }
 
     /// Whether something is left for [`close`](Self::close).
@@ -122,8 +118,10 @@ pub(crate) fn written_info(info: Info, files: &[&WrittenFile]) -> Info {
 }
 
 /// The disk in an image that is written.
-pub(crate) struct Appending<A> {
-    disk: Arc<Scattered<A>>,
+pub(crate) struct Appending {
+    disk: Arc<Scattered>,
+    /// The map of `disk`.
+    map: Arc<dyn Appends>,
     /// In bytes of the disk: blocks that get room.
     locks: RangeLocks,
 }
@@ -131,17 +129,21 @@ pub(crate) struct Appending<A> {
 /// A write at its place: the answer is owed.
 type BegunWrite = Promised<Result<Outcome>>;
 
-impl<A: Appends> Appending<A> {
-    pub(crate) fn new(disk: Scattered<A>) -> Self {
-        Self { disk: Arc::new(disk), locks: RangeLocks::default() }
-    }
-
-    fn atlas(&self) -> &A {
-        &self.disk.atlas
+impl Appending {
+    /// The disk that `info` describes, which is saved in the end.
+    pub(crate) fn device(
+        info: Info,
+        context: &Context,
+        backing: Option<Edge>,
+        map: impl Appends,
+    ) -> Arc<dyn Device> {
+        let map: Arc<dyn Appends> = Arc::new(map);
+        let disk = Arc::new(Scattered::new(info, context, backing, map.clone()));
+        Layered::saved_at_the_end(Self { disk, map, locks: RangeLocks::default() }, context)
     }
 
     fn file(&self, at: u64) -> Result<&WrittenFile> {
-        self.atlas().written_at(at).ok_or_else(confused)
+        self.map.written_at(at).ok_or_else(confused)
     }
 
     fn end(&self) -> u64 {
@@ -149,18 +151,27 @@ impl<A: Appends> Appending<A> {
     }
 
     async fn run_at(&self, at: u64, len: u64) -> Result<Run> {
-        self.atlas().run(at, len, true).await?.ok_or_else(confused)
+        let run = match self.map.run_now(at, len) {
+            Ok(Some(run)) => Some(run),
+            _ => self.map.run_later(at, len).await?,
+        };
+        run.ok_or_else(confused)
+    }
+
+    /// Before a range that is there is changed in its place, or anything at all.
+    async fn prepare(&self, at: u64, len: u64) -> Result<()> {
+        if self.map.is_prepared(at, len) { Ok(()) } else { self.map.prepare(at, len).await }
     }
 
     /// Writes at once what is there in one run; false if it would have to wait.
     fn try_write(&self, offset: u64, data: &[u8]) -> Result<bool> {
         let len = data.len() as u64;
-        if !self.atlas().is_prepared(offset, len) {
+        if !self.map.is_prepared(offset, len) {
             return Ok(false);
         }
         // What goes wrong is said by the write that waits.
-        match at_once(self.atlas().run(offset, len, false)) {
-            Some(Ok(Some(Run { len: there, lies: Lies::At(place) }))) if there >= len => {
+        match self.map.run_now(offset, len) {
+            Ok(Some(Run { len: there, lies: Lies::At(place) })) if there >= len => {
                 self.file(offset)?.edge.write_now(data, place, false)
             }
             _ => Ok(false),
@@ -191,7 +202,7 @@ impl<A: Appends> Appending<A> {
         let wanted = data.len() as u64;
         let run = self.run_at(at, wanted).await?;
         let len = run.len.min(wanted);
-        self.atlas().prepare(at, len).await?;
+        self.prepare(at, len).await?;
         let data = share(&mut data, 0, len)?;
         match run.lies {
             Lies::At(place) => {
@@ -208,23 +219,23 @@ impl<A: Appends> Appending<A> {
     /// Writes bytes whose blocks another task may be about to make.
     async fn write_new(&self, offset: u64, mut data: Slice) -> Result<()> {
         let end = offset + data.len() as u64;
-        let whole = self.atlas().block(offset).start..self.atlas().block(end - 1).end;
+        let whole = self.map.block(offset).start..self.map.block(end - 1).end;
         let _own = self.locks.take(whole, BlockAccess::Own).await;
         let mut at = offset;
         while at < end {
             let run = self.run_at(at, end - at).await?;
-            let to_end = self.atlas().block(at).end.min(end) - at;
+            let to_end = self.map.block(at).end.min(end) - at;
             let len = match run.lies {
                 Lies::At(place) => {
                     let len = run.len.min(end - at);
                     let part = share(&mut data, at - offset, len)?;
-                    self.atlas().prepare(at, len).await?;
+                    self.prepare(at, len).await?;
                     below::write(&self.file(at)?.edge, place, part, false).await?;
                     len
                 }
                 _ => {
                     let len = run.len.min(end - at).min(AT_ONCE);
-                    let part = self.atlas().part(at, len).await?;
+                    let part = self.map.part(at, len).await?;
                     let len = if part.is_some() { len } else { to_end };
                     let data = share(&mut data, at - offset, len)?;
                     match part {
@@ -251,20 +262,20 @@ impl<A: Appends> Appending<A> {
         let mut bytes = self.before(sectors.start, sectors.end, (at, end)).await?;
         put(&mut bytes, at - sectors.start, &data)?;
         below::write(&file.edge, place, bytes.into(), false).await?;
-        self.atlas().link_part(sectors).await?;
+        self.map.link_part(sectors).await?;
         if file.has_much() { self.flush().await } else { Ok(()) }
     }
 
     /// Makes the block with `at`, of which `data` is new, and the rest is as it was.
     async fn write_block(&self, at: u64, data: Slice) -> Result<()> {
-        let (file, block) = (self.file(at)?, self.atlas().block(at));
-        let new = self.atlas().take(block.start)?;
+        let (file, block) = (self.file(at)?, self.map.block(at));
+        let new = self.map.take(block.start)?;
         let made = match self.fill(file, &new, block.clone(), (at, data)).await {
-            Ok(()) => self.atlas().link(block.start, &new).await,
+            Ok(()) => self.map.link(block.start, &new).await,
             Err(e) => Err(e),
         };
         if made.is_err() {
-            self.atlas().give_back(block.start, new);
+            self.map.give_back(block.start, new);
         }
         made?;
         if file.has_much() { self.flush().await } else { Ok(()) }
@@ -281,7 +292,7 @@ impl<A: Appends> Appending<A> {
         let end = at + data.len() as u64;
         let last = new.at + (block.end - block.start);
         let begin = new.at.checked_sub(new.front.len() as u64).ok_or_else(confused)?;
-        for (at, bytes) in [(last, self.atlas().behind()), (begin, &new.front[..])] {
+        for (at, bytes) in [(last, self.map.behind()), (begin, &new.front[..])] {
             if !bytes.is_empty() {
                 below::write(&file.edge, at, Buffer::copy_of(bytes).into(), false).await?;
             }
@@ -346,7 +357,7 @@ impl<A: Appends> Appending<A> {
             let len = run.len.min(end - at);
             match run.lies {
                 Lies::At(place) => {
-                    self.atlas().prepare(at, len).await?;
+                    self.prepare(at, len).await?;
                     below::zero(&self.file(at)?.edge, place, len, flags).await?;
                     // Only the first part that changes anything may refuse to be slow.
                     flags.fast_only = false;
@@ -380,7 +391,7 @@ impl<A: Appends> Appending<A> {
             let run = self.run_at(at, end - at).await?;
             let len = run.len.min(end - at);
             if let Lies::At(place) = run.lies {
-                self.atlas().prepare(at, len).await?;
+                self.prepare(at, len).await?;
                 below::trim(&self.file(at)?.edge, place, len, false).await?;
             }
             at += len;
@@ -389,14 +400,14 @@ impl<A: Appends> Appending<A> {
     }
 
     async fn flush(&self) -> Result<()> {
-        for file in self.atlas().written() {
-            self.atlas().save(file).await?;
+        for file in self.map.written() {
+            self.map.save(file).await?;
         }
         Ok(())
     }
 }
 
-impl<A: Appends> Layer for Appending<A> {
+impl Layer for Appending {
     fn info(&self) -> &Info {
         self.disk.info()
     }
@@ -418,12 +429,11 @@ impl<A: Appends> Layer for Appending<A> {
 
     async fn finish(self: Arc<Self>) -> Result<()> {
         self.flush().await?;
-        self.atlas().close().await
+        self.map.close().await
     }
 
     fn is_unsaved(&self) -> bool {
-        let atlas = self.atlas();
-        atlas.is_open() || atlas.written().iter().any(|file| file.is_unsaved())
+        self.map.is_open() || self.map.written().iter().any(|file| file.is_unsaved())
     }
 
     fn write_now(&self, offset: u64, data: &[u8]) -> Result<bool> {

@@ -16,7 +16,7 @@ use crate::{DiskMap, Making};
 
 use super::fields::corrupt;
 use super::layer::{Layer, Layered};
-use super::scattered::{Asks, Atlas, Lies, Run, Scattered};
+use super::scattered::{Asks, Atlas, Lies, Run, Runs, Scattered};
 use super::{ask, confused, resolve, take, write, zero};
 
 /// Entries in a chunk.
@@ -155,7 +155,7 @@ fn within(block: u64) -> usize {
     usize::try_from(block % CHUNK).unwrap_or(0)
 }
 
-impl Atlas for Slots {
+impl Runs for Slots {
     async fn run(&self, at: u64, len: u64, _may_wait: bool) -> Result<Option<Run>> {
         if self.shape.fixed {
             return Ok(Some(Run { len, lies: Lies::At(self.shape.start + at) }));
@@ -173,7 +173,9 @@ impl Atlas for Slots {
         };
         Ok(Some(Run { len, lies }))
     }
+}
 
+impl Atlas for Slots {
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.below))
     }
@@ -185,7 +187,9 @@ impl Atlas for Slots {
 
 /// An image that grows, block by block.
 pub(crate) struct Growing {
-    disk: Arc<Scattered<Slots>>,
+    disk: Arc<Scattered>,
+    /// The map of `disk`.
+    slots: Arc<Slots>,
     gates: Vec<Arc<Gate>>,
     close: Close,
     /// Whether unwritten ranges of the container read as zeroes.
@@ -211,14 +215,15 @@ impl Growing {
         };
         let blocks = BlockSizes { preferred: container.blocks.preferred, ..BlockSizes::ANY };
         let info = Info { abilities, blocks, ..Info::new(container.name.clone(), shape.size) };
-        let slots = Slots { shape, below, inner: Mutex::default() };
-        let disk = Arc::new(Scattered::new(info, making.context, None, slots));
+        let slots = Arc::new(Slots { shape, below, inner: Mutex::default() });
+        let disk = Arc::new(Scattered::new(info, making.context, None, slots.clone()));
         let gates = (0..GATES).map(|_| Arc::default()).collect();
-        Layered::device(Self { disk, gates, close: Box::new(close), zeroed: making.zeroed })
+        let (close, zeroed) = (Box::new(close), making.zeroed);
+        Layered::device(Self { disk, slots, gates, close, zeroed })
     }
 
     fn slots(&self) -> &Slots {
-        &self.disk.atlas
+        &self.slots
     }
 
     fn container(&self) -> &Edge {

@@ -23,6 +23,8 @@ pub(crate) use file::WrittenFile;
 pub(crate) use growing::{Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table};
 pub(crate) use layer::{Layer, Layered, at_once};
 pub(crate) use parent::Parent;
-pub(crate) use scattered::{Asks, Atlas, DEPTH, Lies, Packed, Run, Scattered, disk_info};
+pub(crate) use scattered::{
+    Asks, Atlas, DEPTH, Later, Lies, Packed, Run, Runs, Scattered, disk_info,
+};
 pub(crate) use table::Table;
 pub(crate) use taken::Taken;

@@ -4,7 +4,7 @@ use device::{Edge, Result};
 
 use super::header::Header;
 use crate::kit::fields::{corrupt, lies_inside};
-use crate::kit::{Atlas, Lies, Run, Table};
+use crate::kit::{Atlas, Lies, Run, Runs, Table};
 
 pub(super) struct Map {
     pub(super) header: Header,
@@ -12,7 +12,7 @@ pub(super) struct Map {
     pub(super) container: Edge,
 }
 
-impl Atlas for Map {
+impl Runs for Map {
     async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let (block, within) = (at / self.header.block, at % self.header.block);
         let len = len.min(self.header.block - within);
@@ -28,7 +28,9 @@ impl Atlas for Map {
         lies_inside(&self.container, "block", start.saturating_add(within), len)?;
         Ok(Some(Run { len, lies: Lies::At(start + within) }))
     }
+}
 
+impl Atlas for Map {
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.container))
     }

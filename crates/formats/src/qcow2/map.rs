@@ -12,7 +12,7 @@ use super::header::Compression;
 use super::region::Region;
 use super::tables::{TableSlice, Tables, Written};
 use super::unpack::unpack;
-use crate::kit::{Asks, Atlas, Lies, Packed, Run, confused};
+use crate::kit::{Asks, Atlas, Later, Lies, Packed, Run, Runs, confused};
 
 /// L1 entries that are looked at in one step.
 const L1_STEP: u64 = 4096;
@@ -30,10 +30,7 @@ pub(super) struct Map {
     pub(super) pool: WorkPool,
 }
 
-impl Atlas for Map {
-    /// A step is a slice of a table.
-    const STEPS_NOW: usize = 64;
-
+impl Runs for Map {
     async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let end = at + len;
         let Some(table) = self.table_at(at)? else { return self.nothing(at, end).map(Some) };
@@ -42,6 +39,13 @@ impl Atlas for Map {
             return Ok(None);
         };
         self.checked(at, self.run_in(&slice, at, end)?).map(Some)
+    }
+}
+
+impl Atlas for Map {
+    /// A step is a slice of a table.
+    fn steps_now(&self) -> usize {
+        64
     }
 
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
@@ -70,11 +74,18 @@ impl Atlas for Map {
         unpack(compression, packed, unpacked)
     }
 
-    async fn status(&self, context: &str, range: (u64, u64), max: usize) -> Result<Vec<StatusRun>> {
-        let bitmap = self.bitmaps.iter().find(|bitmap| *bitmap.context == *context);
-        let bitmap =
-            bitmap.ok_or_else(|| device::Error::unsupported("status of another context"))?;
-        dirty::runs(&self.tables, bitmap, range, max, &self.pool).await
+    fn status<'a>(
+        &'a self,
+        context: &'a str,
+        range: (u64, u64),
+        max: usize,
+    ) -> Later<'a, Vec<StatusRun>> {
+        Box::pin(async move {
+            let bitmap = self.bitmaps.iter().find(|bitmap| *bitmap.context == *context);
+            let bitmap =
+                bitmap.ok_or_else(|| device::Error::unsupported("status of another context"))?;
+            dirty::runs(&self.tables, bitmap, range, max, &self.pool).await
+        })
     }
 }
 

@@ -36,7 +36,7 @@ const CONTEXTS_MAX: usize = 256;
 /// Opens it for reading.
 pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let header = header(&container)?;
-    disk(&container, &header, opening, None).map(Layered::device)
+    disk(&container, &header, opening, None).map(|(disk, _)| Layered::device(disk))
 }
 
 /// Opens it for writing, too.
@@ -61,10 +61,10 @@ pub(super) fn open_to_pack(container: Edge, opening: &Opening<'_>) -> Result<Arc
     if header.encryption != Encryption::None {
         return refused("the image is encrypted");
     }
-    let WrittenImage { mut disk, writer, .. } = opened(&container, opening)?;
+    let WrittenImage { mut disk, map, writer, .. } = opened(&container, opening)?;
     Arc::get_mut(&mut disk).ok_or_else(confused)?.keep_no_unpacked();
     let writer = writer.packing(CompressionLevel::usual(header.compression));
-    let image = WrittenImage { disk, writer, is_over: true };
+    let image = WrittenImage { disk, map, writer, is_over: true };
     Ok(Layered::saved_at_the_end(image, opening.context))
 }
 
@@ -98,12 +98,12 @@ pub(super) fn written(
     let data = DataStore { container: file, edge };
     let tracked = bitmaps.into_iter().map(|bitmap| Arc::new(Tracked::new(bitmap, unit))).collect();
     let written = Written { container: growing, edge: whole, blocks, data, tracked };
-    let disk = disk(container, header, opening, Some((written.clone(), size)))?;
-    let taken = disk.atlas.tables.taken.clone();
+    let (disk, map) = disk(container, header, opening, Some((written.clone(), size)))?;
+    let taken = map.tables.taken.clone();
     let writer = Writer::open(container, header, written, taken, Sharing::Refused)?;
     // All that can be refused has been.
     write::clear_features(container, header)?;
-    Ok(WrittenImage { is_over: disk.backing.is_some(), disk: Arc::new(disk), writer })
+    Ok(WrittenImage { is_over: disk.backing.is_some(), disk: Arc::new(disk), map, writer })
 }
 
 /// The header of an image that is about to be changed, and its container, which may be longer than
@@ -144,7 +144,7 @@ fn disk(
     header: &Header,
     opening: &Opening<'_>,
     written: Option<(Written, u64)>,
-) -> Result<Scattered<Map>> {
+) -> Result<(Scattered, Arc<Map>)> {
     let (written, other_size) = written.unzip();
     let snapshot = match opening.params.get(SNAPSHOT) {
         Some(wanted) => Some(snapshot::find(snapshot::read(container, header)?.0, wanted)?),
@@ -179,8 +179,9 @@ fn disk(
         _ => l1(container, header, snapshot.as_ref(), size)?,
     };
     let pool = opening.context.pool.for_computing();
-    let map = Map { l1, tables, data, compression, bitmaps, pool };
-    Ok(Scattered::new(info, opening.context, backing(header, opening)?, map))
+    let map = Arc::new(Map { l1, tables, data, compression, bitmaps, pool });
+    let backing = backing(header, opening)?;
+    Ok((Scattered::new(info, opening.context, backing, map.clone()), map))
 }
 
 /// The file of the clusters without its encryption: as QEMU has it, a sector is encrypted by its

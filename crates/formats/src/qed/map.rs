@@ -4,7 +4,7 @@ use device::{Edge, Result};
 
 use super::header::Header;
 use crate::kit::fields::{corrupt, lies_inside};
-use crate::kit::{Atlas, Lies, Run, Table};
+use crate::kit::{Atlas, Lies, Run, Runs, Table};
 
 /// A cluster that reads as zeroes.
 pub(super) const ZERO: u64 = 1;
@@ -24,7 +24,7 @@ impl Map {
     }
 }
 
-impl Atlas for Map {
+impl Runs for Map {
     async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let (cluster, within) = (at / self.header.cluster, at % self.header.cluster);
         let (entries, asked) = (self.header.table / 8, len);
@@ -51,7 +51,9 @@ impl Atlas for Map {
         };
         Ok(Some(Run { len, lies }))
     }
+}
 
+impl Atlas for Map {
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.container))
     }

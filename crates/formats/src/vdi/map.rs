@@ -8,7 +8,7 @@ use runtime::Context;
 use super::header::Header;
 use super::write::Rooms;
 use crate::kit::fields::{corrupt, le32, lies_within};
-use crate::kit::{Atlas, Lies, Run, Table, WrittenFile};
+use crate::kit::{Atlas, Lies, Run, Runs, Table, WrittenFile};
 
 /// A block that was never written, and one that was given up.
 pub(super) const ABSENT: u64 = 0xffff_ffff;
@@ -44,7 +44,7 @@ impl Map {
     }
 }
 
-impl Atlas for Map {
+impl Runs for Map {
     async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let (block, within) = (at / self.header.block, at % self.header.block);
         let len = len.min(self.header.block - within);
@@ -61,7 +61,9 @@ impl Atlas for Map {
         };
         Ok(Some(Run { len, lies }))
     }
+}
 
+impl Atlas for Map {
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.container))
     }

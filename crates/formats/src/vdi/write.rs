@@ -16,8 +16,7 @@ use crate::Opening;
 use crate::kit::blocks::Rank;
 use crate::kit::fields::corrupt;
 use crate::kit::{
-    Appending, Appends, Layered, NewBlock, Scattered, Taken, WrittenFile, confused, disk_info,
-    written_info,
+    Appending, Appends, Later, NewBlock, Taken, WrittenFile, confused, disk_info, written_info,
 };
 
 /// Bytes of metadata that are written together: the header is one, and the map is apart.
@@ -49,8 +48,7 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     let rooms = Rooms::find(&map, size, file.container.limit())?;
     let map = map.written(file.clone(), rooms)?;
     let info = written_info(disk_info(&file.edge, header.size), &[&file]);
-    let disk = Scattered::new(info, opening.context, None, map);
-    Ok(Layered::saved_at_the_end(Appending::new(disk), opening.context))
+    Ok(Appending::device(info, opening.context, None, map))
 }
 
 impl Rooms {
@@ -146,16 +144,18 @@ impl Appends for Map {
         }
     }
 
-    async fn link(&self, start: u64, new: &NewBlock) -> Result<()> {
-        let Written { file, rooms } = self.changed()?;
-        let narrow = |n: u64| u32::try_from(n).map(u32::to_le_bytes).map_err(|_| confused());
-        let entry = self.table.place(start / self.header.block);
-        file.change(&[ALLOCATED_AT, entry], |blocks| {
-            let room = self.room(new);
-            let (count, index) = (narrow(rooms.link(room))?, narrow(room)?);
-            blocks.change(ALLOCATED_AT, Rank::Second, &count)?;
-            blocks.change(entry, Rank::Last, &index)
+    fn link<'a>(&'a self, start: u64, new: &'a NewBlock) -> Later<'a, ()> {
+        Box::pin(async move {
+            let Written { file, rooms } = self.changed()?;
+            let narrow = |n: u64| u32::try_from(n).map(u32::to_le_bytes).map_err(|_| confused());
+            let entry = self.table.place(start / self.header.block);
+            file.change(&[ALLOCATED_AT, entry], |blocks| {
+                let room = self.room(new);
+                let (count, index) = (narrow(rooms.link(room))?, narrow(room)?);
+                blocks.change(ALLOCATED_AT, Rank::Second, &count)?;
+                blocks.change(entry, Rank::Last, &index)
+            })
+            .await
         })
-        .await
     }
 }

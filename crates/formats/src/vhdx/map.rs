@@ -10,7 +10,7 @@ use super::header::{MIB, Regions};
 use super::metadata::Metadata;
 use super::write::Written;
 use crate::kit::fields::{corrupt, le64, lies_within};
-use crate::kit::{Atlas, Lies, Run, Table, WrittenFile, read};
+use crate::kit::{Atlas, Lies, Run, Runs, Table, WrittenFile, read};
 
 pub(super) const ABSENT: u64 = 0;
 const UNDEFINED: u64 = 1;
@@ -121,7 +121,7 @@ impl Map {
     }
 }
 
-impl Atlas for Map {
+impl Runs for Map {
     async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let (block, within) = (at / self.metadata.block, at % self.metadata.block);
         let mut len = len.min(self.metadata.block - within);
@@ -154,7 +154,9 @@ impl Atlas for Map {
         }
         Ok(Some(Run { len, lies }))
     }
+}
 
+impl Atlas for Map {
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.container))
     }

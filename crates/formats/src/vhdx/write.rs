@@ -18,8 +18,7 @@ use super::{CONTAINER_MAX, FORMAT, VhdxImage, check, id_of, log};
 use crate::Opening;
 use crate::kit::blocks::Rank;
 use crate::kit::{
-    Appending, Appends, Layered, NewBlock, Scattered, WrittenFile, confused, disk_info,
-    written_info,
+    Appending, Appends, Later, NewBlock, WrittenFile, confused, disk_info, written_info,
 };
 
 /// Bytes of the structures that are logged together: a sector of the log.
@@ -68,8 +67,7 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     let info = written_info(disk_info(&file.edge, metadata.size), &[&file]);
     let map = Map::new((&file.edge, opening.context), regions, metadata)?;
     let map = map.written(Written { file, journal, end: Mutex::new(end) })?;
-    let disk = Scattered::new(info, opening.context, backing, map);
-    Ok(Layered::saved_at_the_end(Appending::new(disk), opening.context))
+    Ok(Appending::device(info, opening.context, backing, map))
 }
 
 impl Map {
@@ -96,36 +94,40 @@ impl Appends for Map {
         self.written.as_ref().is_some_and(|written| written.journal.has_begun())
     }
 
-    async fn prepare(&self, _: u64, _: u64) -> Result<()> {
-        self.changed()?.journal.begin().await
+    fn prepare(&self, _: u64, _: u64) -> Later<'_, ()> {
+        Box::pin(async move { self.changed()?.journal.begin().await })
     }
 
-    async fn part(&self, at: u64, len: u64) -> Result<Option<(Range<u64>, u64)>> {
-        let (block, within) = (at / self.metadata.block, at % self.metadata.block);
-        let entry = self.table.entry(self.index(block), true).await?.ok_or_else(confused)?;
-        if entry & 7 != PARTLY {
-            return Ok(None);
-        }
-        let sector = self.metadata.sector;
-        let place = self.place(entry, self.metadata.block)? + (within - within % sector);
-        Ok(Some((at - at % sector..(at + len).next_multiple_of(sector), place)))
+    fn part(&self, at: u64, len: u64) -> Later<'_, Option<(Range<u64>, u64)>> {
+        Box::pin(async move {
+            let (block, within) = (at / self.metadata.block, at % self.metadata.block);
+            let entry = self.table.entry(self.index(block), true).await?.ok_or_else(confused)?;
+            if entry & 7 != PARTLY {
+                return Ok(None);
+            }
+            let sector = self.metadata.sector;
+            let place = self.place(entry, self.metadata.block)? + (within - within % sector);
+            Ok(Some((at - at % sector..(at + len).next_multiple_of(sector), place)))
+        })
     }
 
-    async fn link_part(&self, part: Range<u64>) -> Result<()> {
-        let file = &self.changed()?.file;
-        let bitmap = self.bitmap(part.start, true).await?.ok_or_else(confused)?;
-        let sector = self.metadata.sector;
-        // Each chunk has a bitmap of 1 MiB.
-        let first = part.start / sector % (8 * MIB);
-        let sectors = first..first + (part.end - part.start) / sector;
-        let bytes = bitmap + sectors.start / 8..bitmap + sectors.end.div_ceil(8);
-        // The lowest bit of a byte is the first sector.
-        let mask = |at: u64| {
-            let bits = (0..8).filter(|bit| sectors.contains(&((at - bitmap) * 8 + bit)));
-            bits.fold(0, |mask, bit| mask | 1 << bit)
-        };
-        let starts = file.starts(&bytes);
-        file.change(&starts, |blocks| blocks.set_bits(bytes, Rank::Last, mask)).await
+    fn link_part(&self, part: Range<u64>) -> Later<'_, ()> {
+        Box::pin(async move {
+            let file = &self.changed()?.file;
+            let bitmap = self.bitmap(part.start, true).await?.ok_or_else(confused)?;
+            let sector = self.metadata.sector;
+            // Each chunk has a bitmap of 1 MiB.
+            let first = part.start / sector % (8 * MIB);
+            let sectors = first..first + (part.end - part.start) / sector;
+            let bytes = bitmap + sectors.start / 8..bitmap + sectors.end.div_ceil(8);
+            // The lowest bit of a byte is the first sector.
+            let mask = |at: u64| {
+                let bits = (0..8).filter(|bit| sectors.contains(&((at - bitmap) * 8 + bit)));
+                bits.fold(0, |mask, bit| mask | 1 << bit)
+            };
+            let starts = file.starts(&bytes);
+            file.change(&starts, |blocks| blocks.set_bits(bytes, Rank::Last, mask)).await
+        })
     }
 
     fn take(&self, _: u64) -> Result<NewBlock> {
@@ -149,20 +151,24 @@ impl Appends for Map {
         }
     }
 
-    async fn link(&self, start: u64, new: &NewBlock) -> Result<()> {
-        let entry = self.table.place(self.index(start / self.metadata.block));
-        let to = (new.at | PRESENT).to_le_bytes();
-        let file = &self.changed()?.file;
-        file.change(&[entry], |blocks| blocks.change(entry, Rank::Last, &to)).await
+    fn link<'a>(&'a self, start: u64, new: &'a NewBlock) -> Later<'a, ()> {
+        Box::pin(async move {
+            let entry = self.table.place(self.index(start / self.metadata.block));
+            let to = (new.at | PRESENT).to_le_bytes();
+            let file = &self.changed()?.file;
+            file.change(&[entry], |blocks| blocks.change(entry, Rank::Last, &to)).await
+        })
     }
 
-    async fn save(&self, file: &WrittenFile) -> Result<()> {
-        let journal = &self.changed()?.journal;
-        file.flush_by(|moment| journal.save(moment)).await
+    fn save<'a>(&'a self, file: &'a WrittenFile) -> Later<'a, ()> {
+        Box::pin(async move {
+            let journal = &self.changed()?.journal;
+            file.flush_by(|moment| journal.save(moment)).await
+        })
     }
 
-    async fn close(&self) -> Result<()> {
-        self.changed()?.journal.close().await
+    fn close(&self) -> Later<'_, ()> {
+        Box::pin(async move { self.changed()?.journal.close().await })
     }
 
     fn is_open(&self) -> bool {

@@ -6,7 +6,7 @@ use super::codec;
 use super::grains::Written;
 use super::header::broken;
 use super::sparse::Sparse;
-use crate::kit::{Asks, Atlas, Lies, Packed, Run, confused};
+use crate::kit::{Asks, Atlas, Lies, Packed, Run, Runs, confused};
 
 /// The extents, in the order of the disk.
 pub(super) struct Map {
@@ -48,10 +48,7 @@ impl Map {
     }
 }
 
-impl Atlas for Map {
-    /// A step is a page of a table.
-    const STEPS_NOW: usize = 64;
-
+impl Runs for Map {
     async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let part = self.part(at).ok_or_else(|| broken("a hole between extents").at(at))?;
         let (within, len) = (at - part.start, len.min(part.end - at));
@@ -68,6 +65,13 @@ impl Atlas for Map {
             }
         };
         Ok(Some(Run { len, lies }))
+    }
+}
+
+impl Atlas for Map {
+    /// A step is a page of a table.
+    fn steps_now(&self) -> usize {
+        64
     }
 
     fn file(&self, at: u64) -> Option<(u16, &Edge)> {

@@ -19,9 +19,7 @@ use super::sparse::Sparse;
 use crate::Opening;
 use crate::kit::blocks::Rank;
 use crate::kit::fields::{array, load, new_uuid};
-use crate::kit::{
-    Appending, Appends, Layered, NewBlock, Scattered, WrittenFile, confused, flush, written_info,
-};
+use crate::kit::{Appending, Appends, Later, NewBlock, WrittenFile, confused, flush, written_info};
 
 /// Where a header says whether the extent was closed.
 const UNCLEAN_AT: u64 = 72;
@@ -75,8 +73,7 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     let info = written_info(info, &known);
     let (is_marked, marking) = (AtomicBool::new(false), Arc::default());
     let map = Map { parts, written: Some(Written { files, cid, is_marked, marking }) };
-    let disk = Scattered::new(info, opening.context, backing, map);
-    Ok(Layered::saved_at_the_end(Appending::new(disk), opening.context))
+    Ok(Appending::device(info, opening.context, backing, map))
 }
 
 /// The content ID: where its digits are in the container, how many, and what it is.
@@ -151,26 +148,28 @@ impl Appends for Map {
         self.written.as_ref().is_some_and(|written| written.is_marked.load(Ordering::Acquire))
     }
 
-    async fn prepare(&self, _: u64, _: u64) -> Result<()> {
-        let Written { files, cid, is_marked, marking } = self.changed()?;
-        if is_marked.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let _alone = marking.alone().await;
-        if is_marked.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        if let (Some((at, count, old)), Some(container)) = (cid, files.first()) {
-            let digits = new_cid(*count, *old);
-            let digits = Buffer::copy_of(digits.as_bytes());
-            below::write(&container.edge, *at, digits.into(), false).await?;
-        }
-        self.mark(true).await?;
-        for file in files {
-            flush(&file.edge).await?;
-        }
-        is_marked.store(true, Ordering::Release);
-        Ok(())
+    fn prepare(&self, _: u64, _: u64) -> Later<'_, ()> {
+        Box::pin(async move {
+            let Written { files, cid, is_marked, marking } = self.changed()?;
+            if is_marked.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            let _alone = marking.alone().await;
+            if is_marked.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            if let (Some((at, count, old)), Some(container)) = (cid, files.first()) {
+                let digits = new_cid(*count, *old);
+                let digits = Buffer::copy_of(digits.as_bytes());
+                below::write(&container.edge, *at, digits.into(), false).await?;
+            }
+            self.mark(true).await?;
+            for file in files {
+                flush(&file.edge).await?;
+            }
+            is_marked.store(true, Ordering::Release);
+            Ok(())
+        })
     }
 
     fn take(&self, start: u64) -> Result<NewBlock> {
@@ -185,37 +184,41 @@ impl Appends for Map {
         }
     }
 
-    async fn link(&self, start: u64, new: &NewBlock) -> Result<()> {
-        let (sparse, begin, grains) = self.grains(start)?;
-        let (layout, grain) = (&sparse.layout, (start - begin) / sparse.layout.grain);
-        let sector = u32::try_from(new.at / SECTOR).map_err(|_| confused())?.to_le_bytes();
-        let place = grains.entry(layout, layout.directory, grain).await?;
-        let other = match grains.redundant {
-            Some(directory) => Some(grains.entry(layout, directory, grain).await?),
-            None => None,
-        };
-        let places: Vec<u64> = other.into_iter().chain([place]).collect();
-        let file = &grains.file;
-        file.change(&places, |blocks| {
-            blocks.change(place, Rank::Last, &sector)?;
-            let Some(other) = other else { return Ok(()) };
-            // The power may have been cut between the two, some time ago.
-            let block = blocks.get(blocks.start(place)).ok_or_else(confused)?;
-            blocks.change(blocks.start(other), Rank::Last, &block)
+    fn link<'a>(&'a self, start: u64, new: &'a NewBlock) -> Later<'a, ()> {
+        Box::pin(async move {
+            let (sparse, begin, grains) = self.grains(start)?;
+            let (layout, grain) = (&sparse.layout, (start - begin) / sparse.layout.grain);
+            let sector = u32::try_from(new.at / SECTOR).map_err(|_| confused())?.to_le_bytes();
+            let place = grains.entry(layout, layout.directory, grain).await?;
+            let other = match grains.redundant {
+                Some(directory) => Some(grains.entry(layout, directory, grain).await?),
+                None => None,
+            };
+            let places: Vec<u64> = other.into_iter().chain([place]).collect();
+            let file = &grains.file;
+            file.change(&places, |blocks| {
+                blocks.change(place, Rank::Last, &sector)?;
+                let Some(other) = other else { return Ok(()) };
+                // The power may have been cut between the two, some time ago.
+                let block = blocks.get(blocks.start(place)).ok_or_else(confused)?;
+                blocks.change(blocks.start(other), Rank::Last, &block)
+            })
+            .await
         })
-        .await
     }
 
-    async fn close(&self) -> Result<()> {
-        let Written { files, is_marked, marking, .. } = self.changed()?;
-        let _alone = marking.alone().await;
-        if is_marked.swap(false, Ordering::AcqRel) {
-            self.mark(false).await?;
-            for file in files {
-                flush(&file.edge).await?;
+    fn close(&self) -> Later<'_, ()> {
+        Box::pin(async move {
+            let Written { files, is_marked, marking, .. } = self.changed()?;
+            let _alone = marking.alone().await;
+            if is_marked.swap(false, Ordering::AcqRel) {
+                self.mark(false).await?;
+                for file in files {
+                    flush(&file.edge).await?;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn is_open(&self) -> bool {

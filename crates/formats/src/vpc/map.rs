@@ -8,7 +8,7 @@ use runtime::Context;
 use super::header::{Dynamic, Kind, SECTOR};
 use super::write::Written;
 use crate::kit::fields::{be32, corrupt, lies_within};
-use crate::kit::{Atlas, Lies, Run, Table, WrittenFile, read};
+use crate::kit::{Atlas, Lies, Run, Runs, Table, WrittenFile, read};
 
 /// A missing block.
 pub(super) const ABSENT: u64 = 0xffff_ffff;
@@ -20,11 +20,13 @@ pub(super) struct Whole {
     pub(super) written: Option<Arc<WrittenFile>>,
 }
 
-impl Atlas for Whole {
+impl Runs for Whole {
     async fn run(&self, at: u64, len: u64, _may_wait: bool) -> Result<Option<Run>> {
         Ok(Some(Run { len, lies: Lies::At(at) }))
     }
+}
 
+impl Atlas for Whole {
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.container))
     }
@@ -88,7 +90,7 @@ impl Map {
     }
 }
 
-impl Atlas for Map {
+impl Runs for Map {
     async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let (block, within) = (at / self.dynamic.block, at % self.dynamic.block);
         let mut len = len.min(self.dynamic.block - within);
@@ -120,7 +122,9 @@ impl Atlas for Map {
         }
         Ok(Some(Run { len, lies: Lies::At(there) }))
     }
+}
 
+impl Atlas for Map {
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.container))
     }

@@ -19,8 +19,7 @@ use crate::Opening;
 use crate::kit::blocks::Rank;
 use crate::kit::fields::{corrupt, lies_within, load};
 use crate::kit::{
-    Appending, Appends, Layered, NewBlock, Scattered, Taken, WrittenFile, confused, disk_info,
-    written_info,
+    Appending, Appends, Later, NewBlock, Taken, WrittenFile, confused, disk_info, written_info,
 };
 
 /// The most blocks: where each lies is compared with all others when it is opened.
@@ -56,8 +55,7 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
         let file = Arc::new(WrittenFile::open(container, SECTOR, opening.context)?);
         let info = written_info(disk_info(&file.edge, footer.size), &[&file]);
         let whole = Whole { container: file.edge.clone(), written: Some(file) };
-        let disk = Scattered::new(info, opening.context, None, whole);
-        return Ok(Layered::saved_at_the_end(Appending::new(disk), opening.context));
+        return Ok(Appending::device(info, opening.context, None, whole));
     }
     let dynamic = Dynamic::read(&container, &footer)?;
     let backing = match footer.kind {
@@ -82,8 +80,7 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     let written = Written { file: file.clone(), footer: copy, end: Mutex::new(end), whole };
     let map = map.written(written)?;
     let info = written_info(disk_info(&file.edge, footer.size), &[&file]);
-    let disk = Scattered::new(info, opening.context, backing, map);
-    Ok(Layered::saved_at_the_end(Appending::new(disk), opening.context))
+    Ok(Appending::device(info, opening.context, backing, map))
 }
 
 fn refused(why: &str) -> Error {
@@ -177,64 +174,71 @@ impl Appends for Map {
         })
     }
 
-    async fn prepare(&self, at: u64, len: u64) -> Result<()> {
-        let Written { file, whole, .. } = self.changed()?;
-        if self.differs {
-            // What is there counts as written already.
-            return Ok(());
-        }
-        for block in self.blocks(at, len) {
-            if whole.lock().has(block) {
-                continue;
+    fn prepare(&self, at: u64, len: u64) -> Later<'_, ()> {
+        Box::pin(async move {
+            let Written { file, whole, .. } = self.changed()?;
+            if self.differs {
+                // What is there counts as written already.
+                return Ok(());
             }
-            let entry = self.table.entry(block, true).await?.ok_or_else(confused)?;
-            if entry == ABSENT {
-                continue;
-            }
-            let start = entry * SECTOR;
-            let sectors = (start..start + self.dynamic.bitmap()).step_by(FOOTER);
-            let sectors: Vec<u64> = sectors.collect();
-            let full = [0xff; FOOTER];
-            file.change(&sectors, |blocks| {
-                for at in &sectors {
-                    if blocks.get(*at).is_none_or(|bits| *bits != full) {
-                        blocks.change(*at, Rank::First, &full)?;
-                    }
+            for block in self.blocks(at, len) {
+                if whole.lock().has(block) {
+                    continue;
                 }
-                Ok(())
-            })
-            .await?;
-            whole.lock().take(block, 1);
-        }
-        Ok(())
+                let entry = self.table.entry(block, true).await?.ok_or_else(confused)?;
+                if entry == ABSENT {
+                    continue;
+                }
+                let start = entry * SECTOR;
+                let sectors = (start..start + self.dynamic.bitmap()).step_by(FOOTER);
+                let sectors: Vec<u64> = sectors.collect();
+                let full = [0xff; FOOTER];
+                file.change(&sectors, |blocks| {
+                    for at in &sectors {
+                        if blocks.get(*at).is_none_or(|bits| *bits != full) {
+                            blocks.change(*at, Rank::First, &full)?;
+                        }
+                    }
+                    Ok(())
+                })
+                .await?;
+                whole.lock().take(block, 1);
+            }
+            Ok(())
+        })
     }
 
-    async fn part(&self, at: u64, len: u64) -> Result<Option<(Range<u64>, u64)>> {
-        let (block, within) = (at / self.dynamic.block, at % self.dynamic.block);
-        let entry = self.table.entry(block, true).await?.ok_or_else(confused)?;
-        if !self.differs || entry == ABSENT {
-            return Ok(None);
-        }
-        let start = at - at % SECTOR;
-        let place = entry * SECTOR + self.dynamic.bitmap() + (within - within % SECTOR);
-        Ok(Some((start..(at + len).next_multiple_of(SECTOR), place)))
+    fn part(&self, at: u64, len: u64) -> Later<'_, Option<(Range<u64>, u64)>> {
+        Box::pin(async move {
+            let (block, within) = (at / self.dynamic.block, at % self.dynamic.block);
+            let entry = self.table.entry(block, true).await?.ok_or_else(confused)?;
+            if !self.differs || entry == ABSENT {
+                return Ok(None);
+            }
+            let start = at - at % SECTOR;
+            let place = entry * SECTOR + self.dynamic.bitmap() + (within - within % SECTOR);
+            Ok(Some((start..(at + len).next_multiple_of(SECTOR), place)))
+        })
     }
 
-    async fn link_part(&self, part: Range<u64>) -> Result<()> {
-        let file = &self.changed()?.file;
-        let (block, within) = (part.start / self.dynamic.block, part.start % self.dynamic.block);
-        let entry = self.table.entry(block, true).await?.ok_or_else(confused)?;
-        let bitmap = entry * SECTOR;
-        let first = within / SECTOR;
-        let sectors = first..first + (part.end - part.start) / SECTOR;
-        let bytes = bitmap + sectors.start / 8..bitmap + sectors.end.div_ceil(8);
-        // The highest bit of a byte is the first sector.
-        let mask = |at: u64| {
-            let bits = (0..8).filter(|bit| sectors.contains(&((at - bitmap) * 8 + bit)));
-            bits.fold(0, |mask, bit| mask | 0x80 >> bit)
-        };
-        let starts = file.starts(&bytes);
-        file.change(&starts, |blocks| blocks.set_bits(bytes, Rank::Last, mask)).await
+    fn link_part(&self, part: Range<u64>) -> Later<'_, ()> {
+        Box::pin(async move {
+            let file = &self.changed()?.file;
+            let (block, within) =
+                (part.start / self.dynamic.block, part.start % self.dynamic.block);
+            let entry = self.table.entry(block, true).await?.ok_or_else(confused)?;
+            let bitmap = entry * SECTOR;
+            let first = within / SECTOR;
+            let sectors = first..first + (part.end - part.start) / SECTOR;
+            let bytes = bitmap + sectors.start / 8..bitmap + sectors.end.div_ceil(8);
+            // The highest bit of a byte is the first sector.
+            let mask = |at: u64| {
+                let bits = (0..8).filter(|bit| sectors.contains(&((at - bitmap) * 8 + bit)));
+                bits.fold(0, |mask, bit| mask | 0x80 >> bit)
+            };
+            let starts = file.starts(&bytes);
+            file.change(&starts, |blocks| blocks.set_bits(bytes, Rank::Last, mask)).await
+        })
     }
 
     fn take(&self, _: u64) -> Result<NewBlock> {
@@ -260,15 +264,18 @@ impl Appends for Map {
         }
     }
 
-    async fn link(&self, start: u64, new: &NewBlock) -> Result<()> {
-        let Written { file, whole, .. } = self.changed()?;
-        let block = start / self.dynamic.block;
-        let (place, sector) = (self.table.place(block), (new.at - self.dynamic.bitmap()) / SECTOR);
-        let sector = u32::try_from(sector).map_err(|_| confused())?;
-        file.change(&[place], |blocks| blocks.change(place, Rank::Last, &sector.to_be_bytes()))
-            .await?;
-        whole.lock().take(block, 1);
-        Ok(())
+    fn link<'a>(&'a self, start: u64, new: &'a NewBlock) -> Later<'a, ()> {
+        Box::pin(async move {
+            let Written { file, whole, .. } = self.changed()?;
+            let block = start / self.dynamic.block;
+            let (place, sector) =
+                (self.table.place(block), (new.at - self.dynamic.bitmap()) / SECTOR);
+            let sector = u32::try_from(sector).map_err(|_| confused())?;
+            file.change(&[place], |blocks| blocks.change(place, Rank::Last, &sector.to_be_bytes()))
+                .await?;
+            whole.lock().take(block, 1);
+            Ok(())
+        })
     }
 }
 
@@ -291,7 +298,7 @@ impl Appends for Whole {
 
     fn give_back(&self, _: u64, _: NewBlock) {}
 
-    async fn link(&self, _: u64, _: &NewBlock) -> Result<()> {
-        Err(confused())
+    fn link<'a>(&'a self, _: u64, _: &'a NewBlock) -> Later<'a, ()> {
+        Box::pin(async move { Err(confused()) })
     }
 }

@@ -9,6 +9,7 @@ mod read;
 mod resolve;
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use device::{
@@ -93,11 +94,11 @@ pub(crate) enum Asks {
     AsItIs,
 }
 
-/// The places of the bytes of a disk.
-pub(crate) trait Atlas: Send + Sync + 'static {
-    /// The most steps for a caller that may not wait: a step is one call of [`run`](Self::run).
-    const STEPS_NOW: usize = 4096;
+/// A result that may be waited for, of a method that is called by way of an object.
+pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
+/// Where bytes of a disk lie, as a format says it.
+pub(crate) trait Runs: Send + Sync + 'static {
     /// The place of `at`, and how far it goes: at most `len` (≥ 1) bytes. `None` if that would have
     /// to wait and `may_wait` is false.
     fn run(
@@ -106,6 +107,33 @@ pub(crate) trait Atlas: Send + Sync + 'static {
         len: u64,
         may_wait: bool,
     ) -> impl Future<Output = Result<Option<Run>>> + Send;
+}
+
+/// The same as an object: all around it is compiled once, and not for each format.
+pub(crate) trait AnyRuns: Send + Sync + 'static {
+    /// The run at `at`, if it is known without waiting.
+    fn run_now(&self, at: u64, len: u64) -> Result<Option<Run>>;
+
+    /// The same, after waiting for it.
+    fn run_later(&self, at: u64, len: u64) -> Later<'_, Option<Run>>;
+}
+
+impl<R: Runs> AnyRuns for R {
+    fn run_now(&self, at: u64, len: u64) -> Result<Option<Run>> {
+        at_once(self.run(at, len, false)).unwrap_or(Ok(None))
+    }
+
+    fn run_later(&self, at: u64, len: u64) -> Later<'_, Option<Run>> {
+        Box::pin(self.run(at, len, true))
+    }
+}
+
+/// The places of the bytes of a disk.
+pub(crate) trait Atlas: AnyRuns {
+    /// The most steps for a caller that may not wait: a step is one run.
+    fn steps_now(&self) -> usize {
+        4096
+    }
 
     /// The file where the run at `at` lies, and its number in the image: 0 for the container.
     fn file(&self, at: u64) -> Option<(u16, &Edge)>;
@@ -139,22 +167,22 @@ pub(crate) trait Atlas: Send + Sync + 'static {
     }
 
     /// The status of a range in a context of the format's own, at most `max` (≥ 1) runs.
-    fn status(
-        &self,
-        context: &str,
+    fn status<'a>(
+        &'a self,
+        context: &'a str,
         range: (u64, u64),
         max: usize,
-    ) -> impl Future<Output = Result<Vec<StatusRun>>> + Send {
+    ) -> Later<'a, Vec<StatusRun>> {
         let _ = (context, range, max);
-        async { Err(Error::unsupported("status of another context")) }
+        Box::pin(async { Err(Error::unsupported("status of another context")) })
     }
 }
 
 /// The disk.
-pub(crate) struct Scattered<A> {
+pub(crate) struct Scattered {
     info: Info,
     pub(crate) backing: Option<Edge>,
-    pub(crate) atlas: A,
+    atlas: Arc<dyn Atlas>,
     /// What was unpacked and not all wanted, by its offset in the disk.
     unpacked: Shelf,
     /// Whether these are kept there.
@@ -188,19 +216,24 @@ pub(crate) fn disk_info(container: &Edge, size: u64) -> Info {
     Info { abilities, lanes: *lanes, ..Info::new(name.clone(), size) }
 }
 
-impl<A: Atlas> Scattered<A> {
+impl Scattered {
     /// The disk that `info` describes.
     pub(crate) fn device(
         info: Info,
         context: &Context,
         backing: Option<Edge>,
-        atlas: A,
+        atlas: impl Atlas,
     ) -> Arc<dyn Device> {
-        Layered::device(Self::new(info, context, backing, atlas))
+        Layered::device(Self::new(info, context, backing, Arc::new(atlas)))
     }
 
     /// The same, for what writes to it.
-    pub(crate) fn new(info: Info, context: &Context, backing: Option<Edge>, atlas: A) -> Self {
+    pub(crate) fn new(
+        info: Info,
+        context: &Context,
+        backing: Option<Edge>,
+        atlas: Arc<dyn Atlas>,
+    ) -> Self {
         let (unpacked, pool) = (Cache::of(context).shelf(), context.pool.for_computing());
         let (keeps_unpacked, cost) = (true, MapCost::default());
         Self { info, backing, atlas, unpacked, keeps_unpacked, pool, cost }
@@ -277,7 +310,11 @@ impl<A: Atlas> Scattered<A> {
         if walk.may_wait {
             walk.budget.spend(&self.pool).await;
         }
-        self.atlas.run(at, len, may_wait).await
+        // What goes wrong is said by the attempt that waits, if one does.
+        match self.atlas.run_now(at, len) {
+            Err(_) | Ok(None) if may_wait => self.atlas.run_later(at, len).await,
+            known => known,
+        }
     }
 
     fn is_in_same_file(&self, at: u64, next: u64, lies: Lies) -> bool {
@@ -286,7 +323,7 @@ impl<A: Atlas> Scattered<A> {
     }
 }
 
-impl<A: Atlas> Layer for Scattered<A> {
+impl Layer for Scattered {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -318,12 +355,12 @@ impl<A: Atlas> Layer for Scattered<A> {
     }
 
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
-        let mut walk = Walk::new(false, A::STEPS_NOW);
+        let mut walk = Walk::new(false, self.atlas.steps_now());
         at_once(self.fill(offset, buffer, &mut walk)).unwrap_or(Ok(false))
     }
 
     fn resolve_now(&self, range: (u64, u64), max: usize, out: &mut Vec<Extent>) -> Result<bool> {
-        let mut walk = Walk::new(false, A::STEPS_NOW);
+        let mut walk = Walk::new(false, self.atlas.steps_now());
         let found = at_once(self.resolve(range, max.min(EXTENTS_NOW), &mut walk));
         let found = found.transpose()?.flatten();
         let is_known = found.is_some();

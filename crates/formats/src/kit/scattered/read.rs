@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::{Buffer, Result, below};
 use runtime::{Mutex, each, has_time, where_there_is_time};
 
-use super::{Atlas, Lies, Packed, Run, Scattered, Walk};
+use super::{Lies, Packed, Run, Scattered, Walk};
 use crate::kit::{confused, read};
 
 /// Pieces of one request in flight at a time.
@@ -28,7 +28,7 @@ struct Piece {
     packed: (u64, u64),
 }
 
-impl<A: Atlas> Scattered<A> {
+impl Scattered {
     /// Fills all of `bytes` with data that is available now; `false` if it would have to wait or
     /// unpack.
     pub(super) async fn fill(&self, at: u64, bytes: &mut [u8], walk: &mut Walk) -> Result<bool> {

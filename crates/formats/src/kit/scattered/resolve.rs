@@ -7,7 +7,7 @@ use device::{
     Stored, merge_extent, merge_run,
 };
 
-use super::{Asks, Atlas, Lies, Packed, Run, STEPS, Scattered, Walk};
+use super::{Asks, Lies, Packed, Run, STEPS, Scattered, Walk};
 use crate::kit::{ask, confused, resolve};
 
 /// The context with the depth in the chain, as in qemu-nbd: 0 nowhere, 1 here.
@@ -17,7 +17,7 @@ const WORTH_ASKING: u64 = 4 << 20;
 /// Extents to ask for below at a time: as many as a memory disk returns at once.
 const BELOW: usize = 64;
 
-impl<A: Atlas> Scattered<A> {
+impl Scattered {
     /// The map of a range: at most `max` (≥ 1) extents, perhaps not to its end. `None`: that would
     /// have to wait.
     pub(super) async fn resolve(

@@ -234,7 +234,7 @@ impl WrittenImage {
     /// Replaces clusters of zeroes, which version 2 has not: by nothing, or by zeroes where
     /// something is below.
     async fn expand_zeroes(self: &Arc<Self>, size: u64) -> Result<()> {
-        let (writer, map) = (&self.writer, &self.disk.atlas);
+        let (writer, map) = (&self.writer, &self.map);
         let (cluster, mut at) = (writer.geometry.cluster(), 0);
         // Entries behind the end are in the last table.
         let end = size.next_multiple_of(writer.geometry.l2_covers());

@@ -57,7 +57,7 @@ impl WrittenImage {
             return Ok(false);
         }
         // What goes wrong is said by the write that waits.
-        match writer.spot(&self.disk.atlas, offset, offset + len) {
+        match writer.spot(&self.map, offset, offset + len) {
             Ok(Spot::Here { offset: place, len: there })
                 if there == len && !writer.state().is_corrupt =>
             {
@@ -98,7 +98,7 @@ impl WrittenImage {
         mut data: Slice,
     ) -> Result<Begun> {
         let lease = writer.lease();
-        let spot = writer.spot_or_wait(&self.disk.atlas, at, at + data.len() as u64).await?;
+        let spot = writer.spot_or_wait(&self.map, at, at + data.len() as u64).await?;
         let (len, part) = (spot.len(), share(&mut data, 0, spot.len())?);
         let in_flight = match spot {
             Spot::Here { offset, .. } => {
@@ -122,7 +122,7 @@ impl WrittenImage {
         let _own = writer.locks.take(clusters, BlockAccess::Own).await;
         let mut at = offset;
         while at < end {
-            let spot = writer.spot_or_wait(&self.disk.atlas, at, end).await?;
+            let spot = writer.spot_or_wait(&self.map, at, end).await?;
             match spot {
                 Spot::Here { offset: place, len } => {
                     let part = share(&mut data, at - offset, len)?;
@@ -181,7 +181,7 @@ impl WrittenImage {
         let linked = match written {
             Ok(()) => {
                 let fate = |n| Becomes::At(place + n * cluster);
-                writer.link(&self.disk.atlas, first << bits, count, fate).await
+                writer.link(&self.map, first << bits, count, fate).await
             }
             Err(e) => Err(e),
         };
@@ -208,7 +208,7 @@ impl WrittenImage {
             return self.write_clusters(writer, at, data).await;
         }
         let data = share(&mut data, 0, to_end)?;
-        let known = writer.attempt(|_| writer.parts(&self.disk.atlas, at)).await?;
+        let known = writer.attempt(|_| writer.parts(&self.map, at)).await?;
         let Some(parts) = known else { return self.write_clusters(writer, at, data).await };
         let (start, end) = (at - within, at + to_end);
         let (from, to) = (at - at % part, end.next_multiple_of(part));
@@ -224,7 +224,7 @@ impl WrittenImage {
                 let mask = parts_before((to - start) / part) & !parts_before((from - start) / part);
                 let (here, zero) = (parts.here | mask, parts.zero & !mask);
                 let fate = Becomes::PartlyAt(place, Parts { here, zero, ..parts });
-                writer.link(&self.disk.atlas, start, 1, |_| fate).await
+                writer.link(&self.map, start, 1, |_| fate).await
             }
             Err(e) => Err(e),
         };
@@ -379,13 +379,13 @@ impl WrittenImage {
         while at < range.end {
             budget.spend(&self.disk.pool).await;
             if matches!(fate, Becomes::Absent)
-                && let Some(end) = writer.end_without_table(&self.disk.atlas, at)
+                && let Some(end) = writer.end_without_table(&self.map, at)
             {
                 at = end;
                 continue;
             }
             let to = range.end.min(writer.end_of_block(at));
-            writer.link(&self.disk.atlas, at, (to - at) >> bits, |_| fate).await?;
+            writer.link(&self.map, at, (to - at) >> bits, |_| fate).await?;
             if writer.geometry.data_file {
                 // Whatever the power leaves of this, it is old or zero.
                 not_needed(writer.zero_file(at..to, IF_FAST).await)?;

@@ -11,7 +11,9 @@ use crate::kit::{Layer, Scattered};
 
 /// The disk. What moves in it is seen under a lease.
 pub(in super::super) struct WrittenImage {
-    pub(in super::super) disk: Arc<Scattered<Map>>,
+    pub(in super::super) disk: Arc<Scattered>,
+    /// The map of `disk`.
+    pub(in super::super) map: Arc<Map>,
     pub(in super::super) writer: Writer,
     /// Something lies below, or will: what is to read as zeroes has to say so.
     pub(in super::super) is_over: bool,

@@ -107,7 +107,7 @@ impl WrittenImage {
         };
         let written = below::write(&writer.data.edge, offset, bytes.into(), false).await;
         let linked = match written {
-            Ok(()) => writer.link(&self.disk.atlas, at, 1, |_| Becomes::Packed(entry)).await,
+            Ok(()) => writer.link(&self.map, at, 1, |_| Becomes::Packed(entry)).await,
             Err(e) => Err(e),
         };
         if linked.is_err() {

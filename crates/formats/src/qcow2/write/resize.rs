@@ -165,7 +165,7 @@ impl WrittenImage {
         let (writer, Change { from, to, .. }) = (&self.writer, change);
         let cluster = writer.geometry.cluster();
         if writer.geometry.l1_entries(to) > change.entries.into() {
-            writer.move_l1(&self.disk.atlas).await?;
+            writer.move_l1(&self.map).await?;
         }
         let (start, end) = (from.next_multiple_of(cluster), to.next_multiple_of(cluster));
         if writer.is_raw {
@@ -201,7 +201,7 @@ impl WrittenImage {
     async fn prepare_to_shrink(self: &Arc<Self>, Change { from, to, .. }: Change) -> Result<()> {
         let (writer, cluster) = (&self.writer, self.writer.geometry.cluster());
         if !to.is_multiple_of(writer.geometry.l2_covers()) {
-            writer.own_table(&self.disk.atlas, to).await?;
+            writer.own_table(&self.map, to).await?;
         }
         let end = to.next_multiple_of(cluster).min(from);
         if to < end && !self.is_zero((to, end)).await? {
@@ -214,7 +214,7 @@ impl WrittenImage {
 
     /// Gives up what is behind the end that the header says.
     async fn shrink(self: &Arc<Self>, Change { from, to, .. }: Change) -> Result<()> {
-        let (writer, map) = (&self.writer, &self.disk.atlas);
+        let (writer, map) = (&self.writer, &self.map);
         let cluster = writer.geometry.cluster();
         let kept = writer.geometry.l1_entries(to);
         for index in usize::try_from(kept).unwrap_or(usize::MAX)..map.l1.len() {
@@ -251,7 +251,7 @@ impl WrittenImage {
         range: Range<u64>,
         (end, room): (u64, NewRoom),
     ) -> Result<()> {
-        let (writer, map) = (&self.writer, &self.disk.atlas);
+        let (writer, map) = (&self.writer, &self.map);
         let (bits, data) = (writer.geometry.cluster_bits, &writer.data);
         let mut at = range.start;
         while at < range.end {

@@ -16,7 +16,7 @@ use runtime::{Mutex, MutexGuard};
 use super::front::Front;
 use super::text::{DESCRIPTOR, DESCRIPTOR_AT, Header, Text, own_name};
 use super::{GRAIN, Making, SPAN, Settings, grains};
-use crate::kit::{self, Atlas, Layer, Layered, Lies, Run, Scattered, confused};
+use crate::kit::{self, Atlas, Layer, Layered, Lies, Run, Runs, Scattered, confused};
 use crate::vmdk::descriptor::SECTOR;
 use crate::vmdk::header::{GRAIN_TABLE_ENTRIES, HEADER};
 use crate::vmdk::open::parent_cid;
@@ -43,7 +43,9 @@ pub(super) fn overhead(size: u64) -> u64 {
 }
 
 struct Sparse {
-    disk: Arc<Scattered<Grains>>,
+    disk: Arc<Scattered>,
+    /// The map of `disk`.
+    grains: Arc<Grains>,
     header: Header,
     descriptor: Vec<u8>,
     zeroed_grain: bool,
@@ -129,9 +131,10 @@ fn device(
     let takes = AtomicBool::new(info.abilities.take);
     let tables = vec![None; tables];
     let state = Mutex::new(State { tables, end: front.grains(), free: Vec::new() });
-    let grains = Grains { container, state };
+    let grains = Arc::new(Grains { container, state });
     Ok(Layered::device(Sparse {
-        disk: Arc::new(Scattered::new(info, making.context, backing, grains)),
+        disk: Arc::new(Scattered::new(info, making.context, backing, grains.clone())),
+        grains,
         header,
         descriptor,
         zeroed_grain: settings.zeroed_grain,
@@ -201,7 +204,7 @@ fn place(grain: u64) -> (usize, usize) {
     (split(grain / GRAIN_TABLE_ENTRIES), split(grain % GRAIN_TABLE_ENTRIES))
 }
 
-impl Atlas for Grains {
+impl Runs for Grains {
     async fn run(&self, at: u64, len: u64, _may_wait: bool) -> Result<Option<Run>> {
         let (first, within) = (at / GRAIN, at % GRAIN);
         let (sector, n) = self.state.lock().run(first, grains(within + len));
@@ -212,7 +215,9 @@ impl Atlas for Grains {
         };
         Ok(Some(Run { len: (n * GRAIN - within).min(len), lies }))
     }
+}
 
+impl Atlas for Grains {
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.container))
     }
@@ -265,11 +270,11 @@ impl Layer for Sparse {
 
 impl Sparse {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.disk.atlas.state.lock()
+        self.grains.state.lock()
     }
 
     fn container(&self) -> &Edge {
-        &self.disk.atlas.container
+        &self.grains.container
     }
 
     async fn put(&self, offset: u64, bytes: Vec<u8>) -> Result<()> {
