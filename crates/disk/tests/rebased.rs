@@ -436,13 +436,14 @@ fn what_snapshots_of_an_overlay_lie_over_is_not_changed() {
         assert!(done.unwrap_err().to_string().contains("has snapshots"));
         assert!(place.read("base.raw") == base && place.read("over.qcow2") == over);
     };
-    refused(commit(&place, "over.qcow2", true));
-    refused(commit(&place, "over.qcow2", false));
+    refused(when_unlocked(|| commit(&place, "over.qcow2", true)));
+    refused(when_unlocked(|| commit(&place, "over.qcow2", false)));
     let context = Context::default();
     let image = Image { external: External::Chain, ..Image::of("qcow2").unwrap() };
     let disk = Named::parse(&place.path("over.qcow2")).unwrap();
     let new = NewBacking { backing: None, is_trusted: false, compress: false };
     let options = OpenOptions::read_write();
-    refused(disk::rebase(&disk, &image, new, &options, &context, &mut |_, _| {}));
+    let rebased = || disk::rebase(&disk, &image, new, &options, &context, &mut |_, _| {});
+    refused(when_unlocked(rebased));
     rebase(&place, "over.qcow2", None, true);
 }
