@@ -151,11 +151,7 @@ impl Appending {
     }
 
     async fn run_at(&self, at: u64, len: u64) -> Result<Run> {
-        let run = match self.map.run_now(at, len) {
-            Ok(Some(run)) => Some(run),
-            _ => self.map.run_later(at, len).await?,
-        };
-        run.ok_or_else(confused)
+        self.disk.find(at, len, true).await?.ok_or_else(confused)
     }
 
     /// Before a range that is there is changed in its place, or anything at all.

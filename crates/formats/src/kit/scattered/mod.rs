@@ -310,6 +310,11 @@ impl Scattered {
         if walk.may_wait {
             walk.budget.spend(&self.pool).await;
         }
+        self.find(at, len, may_wait).await
+    }
+
+    /// The run at `at` as the format says it. `None`: that would have to wait.
+    pub(crate) async fn find(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         // What goes wrong is said by the attempt that waits, if one does.
         match self.atlas.run_now(at, len) {
             Err(_) | Ok(None) if may_wait => self.atlas.run_later(at, len).await,
